@@ -3,7 +3,8 @@
 Three ways are tried, in this order:
 
 - the operator itself, without attributes that the older definition lacks and that have their default;
-- another form of the operator: axes of a reduction as an attribute, the sizes of a Split for the number of its parts;
+- another form of the operator: axes of a reduction as an attribute, the sizes of a Split for the number of its parts, a Slice of
+  a Shape for a part of it, a Reshape whose target holds no 0 that would copy another size;
 - the body in the definition of the operator, as of Gelu, Attention or GroupNormalization. Its nodes are written in the same way.
 """
 
@@ -18,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import exact_div, is_positive, product
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.purity import draws_random
 from ortfuse.ir.schemas import accepts, attribute_default, keeps_meaning, schema_at
@@ -31,6 +33,12 @@ PARTS_BY_NUMBER, SIZES_AS_INPUT = 18, 13
 
 AXES_OF_ALL_REDUCTIONS = 18
 """The opset at which axes became an input of the reductions besides ReduceSum."""
+
+SIZES_OF_RESHAPE_AS_INPUT, ZERO_AS_SIZE = 5, 14
+"""The opsets at which the sizes of a Reshape became an input, and at which a 0 could be a size."""
+
+BOUNDS_AS_INPUT, PARTS_OF_SHAPE = 10, 15
+"""The opsets at which the bounds of a Slice became inputs, and at which Shape took some."""
 
 SCALES_OF_CHANNELS = 21
 """The opset from which on GroupNormalization scales channels, not groups."""
@@ -74,12 +82,18 @@ def write_for_older(node: ir.Node, version: int, older: int, facts: Facts, edito
             editor.set_version(one, older)
             continue
         found = (
-            _plainer(one, read_at, older) or _reduction(one, read_at, older, facts) or _split(one, older, facts, editor)
+            _plainer(one, read_at, older)
+            or _reduction(one, read_at, older, facts)
+            or _split(one, older, facts, editor)
+            or _reshape(one, older, facts, editor)
+            or _shape(one, older, editor)
         )
         if found is not None and means_the_same(found, older, older):
             _replace(one, found, editor)
             continue
         body = _centred_groups(one, read_at, older, facts) or _body(one, read_at, older, facts)
+        if body is None and one.op_type == "Reshape":
+            raise NoOlderFormError(node, "may hold a size of 0, which would copy another size there")
         if body is None:
             raise NoOlderFormError(node)
         made, written_for = body
@@ -175,6 +189,59 @@ def _sizes_of_parts(node: ir.Node, facts: Facts) -> list[int] | None:
     each = -(-size // count)
     last = size - each * (count - 1)
     return [each] * (count - 1) + [last] if last > 0 else None
+
+
+def _reshape(node: ir.Node, older: int, facts: Facts, editor: Editor) -> ir.Node | None:
+    """A Reshape that takes a 0 for a size, without the attribute, if a 0 in its target copies no other size.
+
+    A single size that may be 0, such as batch * sequence, is left for the Reshape to find: -1 in its place.
+    """
+    is_reshape = node.op_type == "Reshape" and SIZES_OF_RESHAPE_AS_INPUT <= older < ZERO_AS_SIZE
+    if not is_reshape or "allowzero" not in node.attributes or node.attributes["allowzero"].is_ref():
+        return None
+    target, shape = facts.ints(node.inputs[1]), facts.shape(node.inputs[0]) or ()
+    if target is None or None in target.elements:
+        return None
+    sizes = [size for size in target.elements if size is not None]
+    # A 0 copies what is 0, too, if the size there is a multiple of it.
+    copied = {
+        position
+        for position, size in enumerate(sizes)
+        if size != 0 and position < len(shape) and exact_div(shape[position], size) is not None
+    }
+    wrong = [
+        position
+        for position, size in enumerate(sizes)
+        if position not in copied and size != -1 and not is_positive(size)
+    ]
+    kept = [attribute for name, attribute in node.attributes.items() if name != "allowzero"]
+    if not wrong:
+        return _with(node, node.inputs, kept, older)
+    others = [size for position, size in enumerate(sizes) if position != wrong[0]]
+    if len(wrong) > 1 or sizes[wrong[0]] == 0 or not all(isinstance(size, int) and size > 0 for size in others):
+        return None
+    if exact_div(product(shape), product(sizes)) != 1:
+        return None
+    numbers = [size if isinstance(size, int) else -1 for size in sizes]
+    constant = editor.add_constant(node, ir.tensor(numbers, ir.DataType.INT64))
+    return _with(node, [node.inputs[0], constant], kept, older)
+
+
+def _shape(node: ir.Node, older: int, editor: Editor) -> ir.Node | None:
+    """A Slice of the whole shape for a part of it: both count from the end and clamp in the same way."""
+    if node.op_type != "Shape" or older >= PARTS_OF_SHAPE or any(one.is_ref() for one in node.attributes.values()):
+        return None
+    whole = ir.Node("", "Shape", node.inputs, version=older)
+    bounds = {
+        "starts": [node.attributes.get_int("start", 0)],
+        "ends": [node.attributes.get_int("end", np.iinfo(np.int64).max)],
+    }
+    editor.insert_before(node, whole)
+    if older < BOUNDS_AS_INPUT:
+        attributes = [ir.AttrInt64s(name, numbers) for name, numbers in bounds.items()]
+        return ir.Node("", "Slice", whole.outputs, attributes, version=older, name=node.name)
+    inputs = [editor.add_constant(node, ir.tensor(numbers, ir.DataType.INT64)) for numbers in bounds.values()]
+    return ir.Node("", "Slice", [*whole.outputs, *inputs], version=older, name=node.name)
 
 
 def _centred_groups(node: ir.Node, version: int, older: int, facts: Facts) -> tuple[ir.Function, int] | None:

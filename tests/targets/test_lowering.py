@@ -180,6 +180,51 @@ def test_parts_of_a_split_have_sizes_in_an_attribute_before_opset_13(name: str) 
         np.testing.assert_array_equal(after[output], expected)
 
 
+@pytest.mark.parametrize("newest", [9, 13])
+@pytest.mark.parametrize(
+    "bounds", ["start = 1", "end = 2", "start = -2, end = -1", "start = -7, end = 9", "start = 2, end = 1"]
+)
+def test_a_part_of_a_shape_is_cut_out_of_the_whole(bounds: str, newest: int) -> None:
+    original = model(f"""<ir_version: 8, opset_import: ["": 20]> g (float[b,s,4] x) => (int64[n] y) {{
+        y = Shape<{bounds}>(x) }}""")
+    result = ortfuse.optimize(original.clone(), target="portable", max_opset=newest, passes="").model
+    assert result.opset_imports[""] == newest
+    before, after = (Session(one, optimise=False, threads=1).run(inputs(original)) for one in (original, result))
+    np.testing.assert_array_equal(after["y"], before["y"])
+
+
+RESHAPES = {
+    "sizes": ("int64[2] t = {-1, 8}", "", True),
+    "no element": ("int64[2] t = {0, 8}", "", False),
+    "its own size, which may be 0": ("int64[1] w = {8}", "z = Shape<end = 1>(x) t = Concat<axis = 0>(z, w)", True),
+    "a size of another place": (
+        "int64[1] w = {8}",
+        "z = Shape<start = 1, end = 2>(x) t = Concat<axis = 0>(z, w)",
+        False,
+    ),
+    "the rest of the elements": (
+        "int64[1] w = {4}",
+        "z = Shape<end = -1>(x) r = ReduceProd<keepdims = 1>(z) t = Concat<axis = 0>(r, w)",
+        True,
+    ),
+    "anything": ("int64[1] w = {8}", "n = ReduceSum<keepdims = 1>(c) t = Concat<axis = 0>(n, w)", False),
+}
+
+
+@pytest.mark.parametrize("kind", RESHAPES)
+def test_a_reshape_whose_zeros_are_sizes_is_written_without_the_attribute_if_it_has_none(kind: str) -> None:
+    constant, nodes, is_lowered = RESHAPES[kind]
+    original = model(f"""<ir_version: 8, opset_import: ["": 20]> g (float[b,s,4] x, int64[m] c) => (float[p,q] y) <{constant}> {{
+        {nodes} y = Reshape<allowzero = 1>(x, t) }}""")
+    result = ortfuse.optimize(original.clone(), target="portable", max_opset=13, passes="").model
+    assert result.opset_imports[""] == (13 if is_lowered else 20)
+    if is_lowered:
+        for batch in (3, 0):
+            given = {"x": np.ones((batch, 2, 4), np.float32), "c": np.zeros(1, np.int64)}
+            before, after = (Session(one, optimise=False, threads=1).run(given) for one in (original, result))
+            assert before["y"].shape == after["y"].shape
+
+
 def test_parts_of_an_unknown_size_cannot_be_counted() -> None:
     original = model("""<ir_version: 8, opset_import: ["": 18]> g (float[2,n] x) => (float[2,a] y, float[2,b] z) {
         y, z = Split<axis = 1, num_outputs = 2>(x) }""")
