@@ -46,6 +46,9 @@ from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable
 from ortfuse.targets import raise_opset
 from ortfuse.transforms import Finalize
 
+_MOST_NAMED = 12
+"""Edits that a note names one by one."""
+
 _MOST = 8
 """Passes that may be left out before the model is left as it is."""
 
@@ -199,7 +202,8 @@ class Attempts:
             self._start_over()
             report = self.run(avoided)
             if not Loading.of_graph(self.inside, levels).problem():
-                edits = ", ".join(f"{author} at '{site}'" for author, site in avoided)
+                edits = ", ".join(f"{author} at '{site}'" for author, site in avoided[:_MOST_NAMED])
+                edits += f" and {len(avoided) - _MOST_NAMED} more" if len(avoided) > _MOST_NAMED else ""
                 report.notes.append(f"left out, because the runtime would not load the result: {edits} ({why})")
                 return report, len(levels) == len(LEVELS)
         raise UnloadableError(f"the runtime would not load the result: {why}")

@@ -48,13 +48,13 @@ def smallest(units: Sequence[T], shows: Callable[[Sequence[T]], bool], most_test
     return [units[index] for index in current]
 
 
-def first_showing(count: int, shows: Callable[[int], bool]) -> int:
-    """The `n` at which the effect first shows, found by binary search between 0, which does not show it, and `count`.
+def first_showing(count: int, shows: Callable[[int], bool], known: int = 0) -> int:
+    """The `n` at which the effect first shows, found by binary search between `known`, which does not show it, and `count`.
 
     For the result, `shows(n)` holds and `shows(n - 1)` does not. If the effect comes and goes as `n` grows, this is one
     such place.
     """
-    low, high = 0, count
+    low, high = known, count
     while high - low > 1:
         middle = (low + high) // 2
         if shows(middle):
