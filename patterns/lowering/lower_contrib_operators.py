@@ -57,10 +57,15 @@ def _quick(match: Match) -> Pattern:
 
 
 def _transposed(match: Match, name: str) -> Pattern:
+    """An operand as MatMul takes it: with batch axes that lie between rows and columns, the first axis goes behind them."""
     rank = match.rank(name) or 0
-    if not match[f"trans_{name}"] or rank < 2:
-        return var(name)
-    return op.Transpose(var(name), perm=(*range(rank - 2), rank - 1, rank - 2))
+    rows, columns = rank - 2, rank - 1
+    order = [*range(rows), rows, columns]
+    if match.get(f"batch_{name}") and rank > 2:
+        order = [*range(1, columns), 0, columns]
+    if match[f"trans_{name}"] and rank > 1:
+        order[-2:] = order[:-3:-1]
+    return var(name) if order == sorted(order) else op.Transpose(var(name), perm=tuple(order))
 
 
 def _product(match: Match) -> Pattern:
@@ -71,16 +76,8 @@ def _product(match: Match) -> Pattern:
 def ranks_are_known(match: Match) -> Refusal | None:
     """The ranks of transposed operands are known."""
     for name in ("a", "b"):
-        if match[f"trans_{name}"] and match.rank(name) is None:
+        if (match[f"trans_{name}"] or match.get(f"batch_{name}")) and match.rank(name) is None:
             return match.refuse("shape", name, "a known rank")
-    return None
-
-
-def keeps_batch(match: Match) -> Refusal | None:
-    """No batch axis is moved behind the rows."""
-    for name in ("batch_a", "batch_b"):
-        if match[name]:
-            return match.refuse("attribute", name, 0)
     return None
 
 
@@ -261,13 +258,20 @@ RULES = [
         ),
         built(_product, makes=("MatMul", "Mul", "Transpose")),
         RuleTest(
-            shapes=({"a": "b 3 4", "b": "b 4 5"}, {"a": "b 4 3", "b": "b 5 4"}),
+            shapes=(
+                {"a": "b 3 4", "b": "b 4 5"},
+                {"a": "b 4 3", "b": "b 5 4"},
+                {"a": "3 2 b 4", "b": "4 2 b 5"},
+                {"a": "4 2 b 3", "b": "5 2 b 4"},
+            ),
             attributes=(
                 {"alpha": [None, 0.5], "trans_a": [0], "trans_b": [None], "batch_a": [0], "batch_b": [None]},
                 {"alpha": [0.5], "trans_a": [1], "trans_b": [1], "batch_a": [0], "batch_b": [0]},
+                {"alpha": [None], "trans_a": [0], "trans_b": [0], "batch_a": [1], "batch_b": [1]},
+                {"alpha": [0.5], "trans_a": [1], "trans_b": [1], "batch_a": [1], "batch_b": [1]},
             ),
         ),
-        guards=(ranks_are_known, keeps_batch),
+        guards=(ranks_are_known,),
     ),
     _rule(
         "matmul.lower_transpose_matmul",

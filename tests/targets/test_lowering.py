@@ -180,6 +180,19 @@ def test_parts_of_a_split_have_sizes_in_an_attribute_before_opset_13(name: str) 
         np.testing.assert_array_equal(after[output], expected)
 
 
+@pytest.mark.parametrize("columns", ["rows", "columns"])
+def test_batch_axes_between_rows_and_columns_are_moved_before_them(columns: str) -> None:
+    """ONNX Runtime saves such products of operands that were transposed, as in attention of [length, batch, size]."""
+    is_turned = int(columns == "columns")
+    original = model(f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[3,2,b,4] x, float[2,b,{3 if is_turned else 4},5] w) => (float[2,b,{4 if is_turned else 3},5] y) {{
+            y = com.microsoft.FusedMatMul<transBatchA = 1, transA = {is_turned}, alpha = 0.5>(x, w) }}""")
+    result = ortfuse.optimize(original.clone(), target="portable", max_opset=17).model
+    assert "FusedMatMul" not in ops(result)
+    before, after = (Session(one, optimise=False, threads=1).run(inputs(original)) for one in (original, result))
+    np.testing.assert_allclose(after["y"], before["y"], atol=1e-5)
+
+
 @pytest.mark.parametrize("newest", [9, 13])
 @pytest.mark.parametrize(
     "bounds", ["start = 1", "end = 2", "start = -2, end = -1", "start = -7, end = 9", "start = 2, end = 1"]

@@ -100,13 +100,15 @@ transfer("FusedGemm", domain=MICROSOFT)(gemm)
 @transfer("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(op: Op) -> Fact:
     """Matrix product of operands whose last two axes (or batch axes, for transBatchA/B) are permuted first."""
-    if op.attr_int("transBatchA", 0) or op.attr_int("transBatchB", 0):
-        raise UnknownError
-    a, b = [
-        _transposed(op.known_shape(index)) if op.attr_int(name, 0) else op.known_shape(index)
-        for index, name in enumerate(("transA", "transB"))
-    ]
+    a, b = [_operand(op, index, letter) for index, letter in enumerate("AB")]
     return Fact(op.dtype(0) or op.dtype(1), product_shape(a, b))
+
+
+def _operand(op: Op, index: int, letter: str) -> Shape:
+    shape = op.known_shape(index)
+    if op.attr_int(f"transBatch{letter}", 0) and len(shape) > 2:
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return _transposed(shape) if op.attr_int(f"trans{letter}", 0) else shape
 
 
 def _transposed(shape: Shape) -> Shape:
