@@ -9,12 +9,15 @@ import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
 from ortfuse.io.training_mode import training_note
+from ortfuse.runtime.current_execution_target import executing_for, execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded, unseeded
 from ortfuse.runtime.reference_runs import Experiment, Explored
 from ortfuse.runtime.rounding_sensitivity import Sensitivity
+from ortfuse.runtime.session import Session
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
 from ortfuse.runtime.verification_time_budget import SECONDS, Budget
+from ortfuse.targets import default_spec
 from ortfuse.verification.hidden_tokens import comparable, explored_with_hidden_tokens
 from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change
 from ortfuse.verification.sensitivity_verdict import at_the_same_level, weigh
@@ -101,7 +104,47 @@ def verdict_on(
     else:
         trials = at_the_same_level(verdict.trials, found.experiments, original, candidate, tolerance)
         verdict = replace(verdict, trials=trials)
-    return _with_runtime_change(verdict, found.experiments, original, sensitivity, budget)
+    verdict = _with_runtime_change(verdict, found.experiments, original, sensitivity, budget)
+    return (
+        verdict
+        if verdict.ok
+        else _beside_default_target(verdict, found.experiments, original, candidate, tolerance, budget)
+    )
+
+
+def _beside_default_target(
+    verdict: Verdict,
+    found: Sequence[Experiment],
+    original: ir.Model,
+    candidate: ir.Model,
+    tolerance: float | None,
+    budget: Budget,
+) -> Verdict:
+    """The verdict by what the default target computes of the original, if the candidate agrees with that in all wrong runs.
+
+    A bug of another target's runtime that the candidate avoids makes the original wrong there.
+    """
+    target = execution_target()
+    if target.is_default:
+        return verdict
+    wrong = {trial.inputs for trial in verdict.trials if not trial.ok}
+    suspects = [experiment for experiment in found if experiment.label in wrong]
+    try:
+        with executing_for(default_spec()):
+            session = Session(original, optimise=False)
+            right = [replace(one, expected=session.run(one.inputs), reference=None) for one in suspects]
+    except VerificationError:
+        return verdict
+    trials = judge(right, candidate, tolerance, budget=budget)
+    if len(trials) < 2 * len(right) or not all(trial.ok for trial in trials):
+        return verdict
+    inputs = ", ".join(experiment.label for experiment in suspects)
+    note = (
+        f"the runtime of {target.name} computes the original otherwise than that of the CPU, with which the result agrees "
+        f"({inputs})"
+    )
+    others = [trial for trial in verdict.trials if trial.inputs not in wrong]
+    return replace(verdict, trials=[*others, *trials], notes=[*verdict.notes, note])
 
 
 def _without_common_refusals(verdict: Verdict, found: Sequence[Experiment], original: ir.Model) -> Verdict:

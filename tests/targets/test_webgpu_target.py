@@ -64,10 +64,10 @@ g (bool[1, 1, s, 1] rows, bool[b, 1, 1, s] columns, bool[1, 1, s, s] window, boo
 }"""
 
 
-def test_truth_values_are_multiplied_where_an_and_broadcasts() -> None:
+def test_truth_values_are_added_where_an_and_broadcasts() -> None:
     for target in ("webgpu", "webgpu-gpu"):
         found = operators(ortfuse.optimize(ir.from_onnx_text(ANDS), target=target, loaded=False).model)
-        assert (found.count("Mul"), found.count("And")) == (2, 1)
+        assert (found.count("Greater"), found.count("Add"), found.count("And")) == (2, 2, 1)
 
 
 def test_the_target_of_gpus_has_all_else_of_webgpu() -> None:
@@ -703,3 +703,17 @@ def test_broadcasting_ands_share_a_program_in_the_runtime_but_not_in_results() -
     assert any((before[name] != wanted[name]).any() for name in wanted), (
         "the bug is gone: drop WebGPUBug.SHARES_PROGRAMS_OF_AND"
     )
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_a_result_that_avoids_a_bug_of_the_runtime_agrees_with_the_original_on_the_cpu() -> None:
+    model, draw = ir.from_onnx_text(ANDS), np.random.default_rng(0)
+    shapes = {"rows": (1, 1, 8, 1), "columns": (2, 1, 1, 8), "window": (1, 1, 8, 8), "other": (1, 1, 8, 8)}
+    given = {name: draw.random(shape) < 0.5 for name, shape in shapes.items()}
+    result = ortfuse.optimize(model.clone(), target="webgpu", loaded=False).model
+    verdict = ortfuse.verify(model, result, target="webgpu", inputs=[given])
+    assert verdict.ok
+    assert any("of webgpu computes the original otherwise" in note for note in verdict.notes)
+    (wrong,) = (node for node in result.graph if node.op_type == "And")
+    wrong.op_type = "Or"
+    assert not ortfuse.verify(model, result, target="webgpu", inputs=[given]).ok

@@ -1,6 +1,6 @@
-"""Multiply truth values in place of an And that broadcasts, which the runtime may compute by the program of another And.
+"""Add truth values in place of an And that broadcasts, which the runtime may compute by the program of another And.
 
-a and b = bool(float(a) float(b))
+a and b = float(a) + float(b) > 1.5      (a product of the numbers becomes an And again)
 
 *Requires:* shapes that are not provably equal.
 
@@ -17,6 +17,7 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, op, var
 from ortfuse.targets.webgpu.constraints import WebGPUBug
+from ortfuse.targets.webgpu.decompositions._integers_in_float32 import number
 
 a, b = var("a"), var("b")
 
@@ -29,18 +30,18 @@ def may_broadcast(match: Match) -> Refusal | None:
     return None
 
 
-def _number(truth: Pattern) -> Pattern:
+def _as_number(truth: Pattern) -> Pattern:
     made: Pattern = op.Cast(truth, to=ir.DataType.FLOAT)
     return made
 
 
 RULES = [
     Rule(
-        name="known_bug.multiply_for_broadcasting_and",
+        name="known_bug.add_for_broadcasting_and",
         is_refinement=True,
         because=WebGPUBug.SHARES_PROGRAMS_OF_AND,
         pattern=op.And(a, b),
-        replace=op.Cast(op.Mul(_number(a), _number(b)), to=ir.DataType.BOOL),
+        replace=op.Greater(op.Add(_as_number(a), _as_number(b)), number("between one and two", 1.5)),
         guards=(may_broadcast,),
         exactness=Exactness.EXACT,
         source="ONNX operators",
