@@ -263,6 +263,6 @@ RULES = [
     _rule("lower_group_query_attention", (), "", 0),
     _rule("lower_group_query_attention_with_rotary_embedding", (cos, sin), "8", 1),
     _rule("lower_group_query_attention_of_normalised_heads", (cos, sin), "8", 1, norms=True),
-    _rule("lower_group_query_attention_with_integer_caches", (), "", 0, integers=True),
-    _rule("lower_group_query_attention_with_integer_caches_and_rotary_embedding", (cos, sin), "8", 1, integers=True),
+    _rule("lower_group_query_attention_with_int8_caches", (), "", 0, integers=True),
+    _rule("lower_group_query_attention_with_int8_caches_and_rotary", (cos, sin), "8", 1, integers=True),
 ]

@@ -305,12 +305,12 @@ RULES = [
         (_AFTER_PAST | {"padding": "2 9", "bias": "24", "added": "2 1 3 9"}, _HIDING),
     ),
     _rule(
-        "lower_multi_head_attention_of_packed_operands", None, (),
+        "lower_packed_multi_head_attention", None, (),
         ({"query": "b s 2 3 4", "added": "1 1 s s"}, _SEEN), ({"query": "b s 8", "key": "b t 2 2 4"}, _SEEN),
         ({"query": "b s 2 3 4"}, _CAUSAL), packed=True,
     ),
     _rule(
-        "lower_multi_head_attention_of_packed_operands_with_mask_of_keys", padding, (),
+        "lower_packed_multi_head_attention_with_mask_of_keys", padding, (),
         ({"query": "b 4 2 3 4", "padding": "b 4 4", "added": "b 2 4 4"}, _HIDING),
         ({"query": "b s 8", "key": "b 4 2 2 4", "padding": "b"}, _HIDING), packed=True,
     ),

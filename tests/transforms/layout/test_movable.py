@@ -34,8 +34,11 @@ STAYS = {
     "pixels of blocks are channels in an order": "DepthToSpace SpaceToDepth Col2Im",
     "coordinates name its rows and columns in an order": "DeformConv MaxRoiPool MaxUnpool RoiAlign",
     "it is spelled in other operators before": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
-    "only the runtime makes it, for a provider of its own": "com.microsoft.NhwcConv com.microsoft.NhwcFusedConv",
-    "its kernel has the channels last": "com.microsoft.GroupNorm com.microsoft.SkipGroupNorm",
+    "only the runtime makes it, for a provider of its own": """com.microsoft.NhwcConv
+        com.microsoft.NhwcFusedConv com.microsoft.NhwcMaxPool com.microsoft.QLinearConv""",
+    "its kernel has the channels last": """com.microsoft.BiasAdd com.microsoft.BiasSplitGelu com.microsoft.GroupNorm
+        com.microsoft.SkipGroupNorm""",
+    "its bias has rows for leading axes, or for those behind them": "com.microsoft.BiasSoftmax",
     "it has two axes, whose order it says itself": "com.microsoft.FusedGemm com.microsoft.QGemm",
     "numbers are packed along one of its axes": "com.microsoft.GatherBlockQuantized",
     "the runtime has no kernel for it": "CumProd SwiGLU com.microsoft.LayerNormalization com.microsoft.SimplifiedLayerNormalization",
