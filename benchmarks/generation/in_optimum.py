@@ -53,7 +53,7 @@ def renamed(path: Path, names: InterfaceNames, output: Path) -> ir.Model:
 
 
 def config_of(model: ir.Model, names: InterfaceNames) -> dict[str, Any]:
-    """What Optimum asks of a configuration: it makes the empty caches of the first run from it."""
+    """The configuration that Optimum asks for: it makes the empty caches of the first run from it."""
     past = {value.name: value for value in model.graph.inputs}["past_key_values.0.key"]
     assert past.shape is not None
     _, heads, _, size = past.shape

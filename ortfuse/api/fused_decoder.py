@@ -91,7 +91,7 @@ def fused_decoder(
     interface = find_interface(inside, facts, roles)
     names = names_of(interface, facts, branch, crossed, new_alone)
     if grown is not None:
-        names = replace(names, fixed_length=grown.length, counter=grown.counter)
+        names = replace(names, counter=grown.counter)
         grown.demand_masks(inside, facts, interface)
         if shorten_attention(inside, facts, interface, grown.length, min(most, grown.length)):
             facts = Facts(inside)

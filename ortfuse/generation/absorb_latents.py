@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Read, leaves
-from ortfuse.generation.cache_operands import narrow, narrow_queries
+from ortfuse.generation.cache_operands import appended, narrow, narrow_queries
 from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.decoder_interface import PAST, Cache, DecoderInterface
 from ortfuse.generation.drop_caches import caches_of_unknown_sizes, drop_caches, past_name
@@ -38,7 +38,7 @@ from ortfuse.generation.plan_nodes import PlanNodes
 
 @dataclass(frozen=True)
 class Absorbed:
-    """What became of latent caches.
+    """The outcome for latent caches.
 
     Attributes:
         count: How many attentions were rewritten.
@@ -143,7 +143,7 @@ class _Absorption:
             sites = [site for site in sites if bad.keys().isdisjoint(site.caches)]
 
     def _computed(self, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """What is computed of which elements of values are, whatever its type."""
+        """The values that a node computes, and of which elements of `values` are; of any type."""
         pending, found = list(values), dict[ir.Value, None]()
         while pending:
             value = pending.pop()
@@ -157,7 +157,7 @@ class _Absorption:
 
     @staticmethod
     def _above(value: ir.Value, producer: ir.Node) -> list[ir.Value] | None:
-        """What a node computes a value from: nothing if it is other attention, or reads sizes alone."""
+        """The values that a value is computed from: none if its node is other attention, or reads sizes alone."""
         return [] if producer.op_type in (*PAST, "Shape", "Size") else None
 
     def _site(self, node: ir.Node) -> _Site | str:
@@ -202,8 +202,8 @@ class _Absorption:
         def reads(value: ir.Value, producer: ir.Node) -> list[ir.Value] | None:
             if producer in attended:
                 used = [number for number in (0, 3) if len(producer.inputs) > number]
-                news = [_appended(cache) for cache in attended[producer].caches]
-                return [*news, *(one for number in used if (one := producer.inputs[number]) is not None)]
+                news = [appended(cache) for cache in attended[producer].caches]
+                return [one for one in (*news, *(producer.inputs[number] for number in used)) if one is not None]
             return [] if producer.op_type in ("Shape", "Size") and not producer.domain else None
 
         return read_outside((value for value in self.model.graph.outputs if value not in presents), owners, reads)
@@ -283,12 +283,13 @@ class _Absorption:
 
     def _tokens(self, cache: Cache, before: ir.Node) -> tuple[ir.Value, int]:
         """[batch, new tokens, elements], what is appended to a cache, and the number of elements."""
-        new = _appended(cache)
+        new = appended(cache)
         shape = self.facts.shape(cache.present) or ()
         order = [self.reader.batch_axes[cache], cache.axis]
         order += [number for number in range(len(shape)) if number not in order]
         sizes = [int(size) for number in order[2:] if isinstance(size := shape[number], int)]
         count = int(np.prod(sizes, dtype=np.int64))
+        assert new is not None
         if cache not in self.news:
             found = new
             if order != sorted(order):
@@ -317,15 +318,6 @@ class _Absorption:
         """[batch, sequence, heads * size] of a value [batch, heads, sequence, size]."""
         found = self.nodes.add("Transpose", [value], {"perm": [0, 2, 1, 3]}, before=before)
         return self.nodes.add("Reshape", [found, self.nodes.ints([0, 0, -1])], before=before)
-
-
-def _appended(cache: Cache) -> ir.Value:
-    """What a Concat appends to a cache."""
-    producer = cache.present.producer()
-    assert producer is not None
-    new = producer.inputs[1]
-    assert new is not None
-    return new
 
 
 def _text(kinds: Collection[ir.DataType | None]) -> str:

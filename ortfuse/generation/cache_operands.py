@@ -143,7 +143,7 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
     repeats = heads // groups
     if read.index[layout[1]] != floor_div(axis(1), repeats) and not (groups == 1 and read.index[layout[1]] == 0):
         return "heads of the cache are in another order than those of the queries"
-    new = _appended(cache)
+    new = appended(cache)
     if new is None:
         return "nothing is appended to its cache"
     fewer = None if seen == length else seen
@@ -215,7 +215,7 @@ def narrow_queries(queries: ir.Value, facts: Facts) -> tuple[ir.Value | None, fl
     return narrow(queries, facts), 1.0
 
 
-def _appended(cache: Cache) -> ir.Value | None:
+def appended(cache: Cache) -> ir.Value | None:
     """The value that a Concat or attention appends to a cache."""
     producer = cache.present.producer()
     if producer is None:

@@ -12,6 +12,7 @@ from ortfuse.generation.decoder_interface import Cache, DecoderInterface
 from ortfuse.generation.plan_nodes import PlanNodes
 from ortfuse.generation.size_nodes import size_of
 from ortfuse.ir.dims import symbols
+from ortfuse.ir.value_names import unused_name
 from ortfuse.ir.walk import used_values
 
 Attended = Mapping[ir.Node, Collection[Cache]]
@@ -86,10 +87,7 @@ def past_name(model: ir.Model, facts: Facts, interface: DecoderInterface) -> str
         whole.append(shapes[interface.mask][-1] - shapes[interface.tokens][1])
     names = [str(dim) for dim in whole if symbols(dim) == {str(dim)}]
     taken = {name for shape in shapes.values() for dim in shape for name in symbols(dim)}
-    unused = "past_tokens"
-    while unused in taken:
-        unused += "_"
-    return names[0] if names else unused
+    return names[0] if names else unused_name("past_tokens", taken)
 
 
 def _caches(attended: Attended) -> list[Cache]:

@@ -26,9 +26,9 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
 from ortfuse.generation.decoder_interface import PAST, DecoderInterface
 from ortfuse.generation.find_interface import find_interface
-from ortfuse.generation.length_functions import AT_ONCE, steps_to_compare
+from ortfuse.generation.length_functions import every_step
 from ortfuse.generation.plan_nodes import PlanNodes
-from ortfuse.generation.positional_values import PositionalValues, Step
+from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.generation.written_buffers import WrittenBuffer, writes_at_the_end, written_buffers
 from ortfuse.ir.dims import evaluate, parse, symbols
 from ortfuse.ir.value_names import unused_name
@@ -72,10 +72,7 @@ class GrownBuffers:
                 raise GenerationError(_ELSEWHERE.format(one.past.name))
         order = list(dict.fromkeys(one.places for one in self.written))
         evaluator = values.evaluator(order)
-        width = sum(array.size for array in next(evaluator.at([Step(0, 1)])))
-        steps = steps_to_compare(
-            values, self.length, max(1, AT_ONCE // width), lambda number: number * width, complete=True
-        )
+        steps = every_step(values, evaluator, self.length)
         for step, arrays in zip(steps, evaluator.at(steps), strict=True):
             step = values.possible(step)
             sizes = interface.sizes(facts, step.batch, step.past, step.length)

@@ -30,8 +30,8 @@ class InterfaceNames(Record):
         shapes: The sizes of each cache for one sequence, before the first step.
         mask_kept: How many tokens of the past the mask has at most; 0 for all.
         new_alone: Outputs of caches that have the new tokens alone, which are appended to the input.
-        fixed_length: How many tokens caches of a fixed length hold, into which a step writes; 0 if caches grow.
-        counter: The input that says how many tokens such caches have, or where the new ones stand; "" if there is none.
+        counter: The input that says how many tokens caches of a fixed length have, or where the new ones stand; "" if there is
+            none.
     """
 
     tokens: str
@@ -46,7 +46,6 @@ class InterfaceNames(Record):
     shapes: tuple[tuple[int, ...], ...] = ()
     mask_kept: int = 0
     new_alone: tuple[str, ...] = ()
-    fixed_length: int = 0
     counter: str = ""
 
 

@@ -126,6 +126,12 @@ def steps_to_compare(
     return [step for step in steps if step.length == 1] if values.takes_one_token else steps
 
 
+def every_step(values: PositionalValues, evaluator: Evaluator, max_length: int) -> list[Step]:
+    """Steps to look at for the values of an evaluator: of one token after every past, and the rest of `steps_to_compare`."""
+    width = sum(array.size for array in next(evaluator.at([Step(0, 1)])))
+    return steps_to_compare(values, max_length, max(1, AT_ONCE // width), lambda length: length * width, complete=True)
+
+
 def _possible_steps(max_length: int, longest: int, size: Callable[[int], int], *, complete: bool) -> list[Step]:
     near = [*range(min(64, max_length)), max_length - 1]
     sample = sorted({*near, *np.linspace(0, max_length - 1, 64, dtype=int).tolist()})

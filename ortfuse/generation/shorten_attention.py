@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.generation.decoder_interface import DecoderInterface
-from ortfuse.generation.length_functions import AT_ONCE, steps_to_compare
+from ortfuse.generation.length_functions import every_step
 from ortfuse.generation.plan_nodes import PlanNodes
-from ortfuse.generation.positional_values import PositionalValues, Step
+from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.ir.hidden_tokens import HIDING_BIAS
 
 
@@ -32,7 +32,7 @@ def shorten_attention(model: ir.Model, facts: Facts, interface: DecoderInterface
     values = PositionalValues(model, facts, interface)
     sites = [node for node in model.graph if _reads_buffers(node, facts, length) and node.inputs[3] in values]
     masks = list(dict.fromkeys(mask for node in sites if (mask := node.inputs[3]) is not None))
-    hiding = _hiding_ends(values, masks, length, max_length)
+    hiding = _hiding_ends(values, masks, max_length)
     nodes = PlanNodes(model.graph, "shorten")
     rows: ir.Value | None = None
     for node in sites:
@@ -73,13 +73,12 @@ def _reads_buffers(node: ir.Node, facts: Facts, length: int) -> bool:
     return keys[-2] == length and values[-2] == length and mask[-1] == length
 
 
-def _hiding_ends(values: PositionalValues, masks: list[ir.Value], length: int, max_length: int) -> set[ir.Value]:
+def _hiding_ends(values: PositionalValues, masks: list[ir.Value], max_length: int) -> set[ir.Value]:
     """The masks that hide all keys from the number of past and new tokens on, in each step."""
     if not masks:
         return set()
     found, evaluator = set(masks), values.evaluator(masks)
-    width = sum(array.size for array in next(evaluator.at([Step(0, 1)])))
-    steps = steps_to_compare(values, max_length, max(1, AT_ONCE // width), lambda number: number * width, complete=True)
+    steps = every_step(values, evaluator, max_length)
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for mask, array in zip(masks, arrays, strict=True):
             end = array[..., step.total :]

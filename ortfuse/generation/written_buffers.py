@@ -98,7 +98,7 @@ def _moved(value: ir.Value, perm: tuple[int, ...]) -> Iterator[tuple[ir.Value, t
 
 
 def _operands(node: ir.Node, index: int, facts: Facts) -> Iterator[tuple[ir.Value, ir.Value, int]]:
-    """What a node writes into its operand of a number, the operand that says where, and the axis; nothing for another node."""
+    """The value that a node writes into its operand of a number, the operand that says where, and the axis; none for others."""
     rank = facts.rank(node.outputs[0]) or facts.rank(node.inputs[index])
     if node.domain or rank is None:
         return

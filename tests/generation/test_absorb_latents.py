@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edited_decoders import is_right_in_one_batch
 from latent_decoders import HEADS, MODEL, PASS, RANK, ROTATED, VALUE, write
 
 import ortfuse
 from ortfuse.errors import GenerationError
-from ortfuse.generation.plain_loop import PlainLoop, input_types
-from ortfuse.io.convert_model_objects import enter
-from ortfuse.runtime.session import Session
 
 Edits = Sequence[tuple[str, str]]
 RANDOM = np.random.default_rng(5)
-PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11]]
 
 PRODUCT = "  kv0 = MatMul(new_c, wb)\n"
 K_PASS = "  k_pass, v = Split<axis = 3>(kv2, pieces)\n"
@@ -33,23 +30,6 @@ APPENDED = "  new_c = Concat<axis = 2>(past_c, c)\n  new_r = Concat<axis = 2>(pa
 def random(*shape: int) -> np.ndarray[Any, Any]:
     """Numbers of a float32 weight."""
     return RANDOM.standard_normal(shape).astype(np.float32) / np.float32(2)
-
-
-def is_right(path: Path, done: ortfuse.GeneratorResult) -> None:
-    """Whole generations are those of the decoder, also of prompts of several lengths in one batch."""
-    assert done.comparison is not None
-    assert done.comparison.equal, done.comparison.first
-    assert done.interface.mixed_lengths, done.one_length
-    source = enter(path / "m.onnx", copy=True)[0]
-    wanted = []
-    for prompt in PROMPTS:
-        loop = PlainLoop(Session(source), done.decoder, input_types(source))
-        scores, tokens = loop.step(np.array([prompt])), []
-        for _ in range(12):
-            tokens.append(int(scores[0, -1].argmax()))
-            scores = loop.step(np.array([tokens[-1:]]))
-        wanted.append(tokens)
-    assert ortfuse.Generator(path / "out").generate(PROMPTS, max_new_tokens=12) == wanted
 
 
 FORMS: Mapping[str, tuple[Edits, Mapping[str, Any]]] = {
@@ -130,7 +110,7 @@ def test_forms(name: str, tmp_path: Path) -> None:
     }  # or RANK, as a multiple of 8
     (node,) = [node for node in done.model.graph if node.op_type == "GroupQueryAttention"]
     assert (node.attributes["num_heads"].value, node.attributes["kv_num_heads"].value) == (HEADS, 1)
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 def test_the_matrices_are_in_the_file_once(tmp_path: Path) -> None:
@@ -160,7 +140,7 @@ def test_the_scale_is_that_of_the_original_heads(tmp_path: Path) -> None:
     done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
     (node,) = [node for node in done.model.graph if node.op_type == "GroupQueryAttention"]
     assert node.attributes["scale"].value == pytest.approx((PASS + ROTATED) ** -0.5)
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 def test_latents_of_values_may_be_others(tmp_path: Path) -> None:
@@ -175,7 +155,7 @@ def test_latents_of_values_may_be_others(tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", edits, numbers)
     done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
     assert not done.kept
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 SECOND = """  u = Add(y3, x)
@@ -207,7 +187,7 @@ def test_two_layers_share_latents(tmp_path: Path) -> None:
     assert not done.kept
     assert len(done.interface.caches) == 2
     assert sum(node.op_type == "GroupQueryAttention" for node in done.model.graph) == 2
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 def test_attention_with_heads_beside_each_other(tmp_path: Path) -> None:
@@ -230,7 +210,7 @@ def test_attention_with_heads_beside_each_other(tmp_path: Path) -> None:
     assert not done.kept
     (node,) = [node for node in done.model.graph if node.op_type == "GroupQueryAttention"]
     assert node.attributes["scale"].value == pytest.approx(PASS**-0.5)
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 def test_float16(tmp_path: Path) -> None:
@@ -248,7 +228,7 @@ def test_sizes_of_a_cache_may_be_an_output(tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", [("=> (", "=> (int64[4] sizes, "), (PRODUCT, "  sizes = Shape(new_c)\n" + PRODUCT)])
     done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
     assert not done.kept
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 NEAR_MISSES: Mapping[str, tuple[Edits, Mapping[str, Any], str]] = {

@@ -153,7 +153,7 @@ STEPS = {"steps": (1 / 10000 ** (np.arange(8) / 8)).astype(np.float32)}
 
 @pytest.mark.parametrize("single", [False, True])
 def test_angles_by_position(single: bool, tmp_path: Path) -> None:
-    """Of one token a run, no other steps are looked at; its one row is no table of one row."""
+    """If a run takes one token, no other steps are looked at; its one row is no table of one row."""
     done = made(tmp_path, [*ROTARY, *([("sequence", "1")] if single else [])], STEPS)
     assert done.interface.max_length == 60
     (node,) = (node for node in done.model.graph if node.op_type == "GroupQueryAttention")

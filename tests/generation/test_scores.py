@@ -90,7 +90,7 @@ def test_scores_of_the_last_token_alone(scores: str, is_read: bool, tmp_path: Pa
 
 
 def test_scores_of_the_last_token_of_a_layer_that_stays(tmp_path: Path) -> None:
-    """What comes after the last attention keeps the row from being taken above it."""
+    """A sum over tokens after the last attention keeps the row from being taken above it."""
     scores = "  yc = CumSum(y, cone)\n" + AFTER.replace("Slice(y,", "Slice(yc,")
     edits = [(SCORES, scores), ("float[batch, sequence, 50] scores", "float[batch, 1, 50] scores")]
     numbers = {"minus_one": np.array([-1]), "far": np.array([2**62]), "cone": np.array(1)}

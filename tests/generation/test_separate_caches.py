@@ -5,35 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
+from edited_decoders import is_right_in_one_batch
 from stacked_decoders import GROUPS, HEADS, LAYERS, LAYOUTS, SIZE, Layout, write_stacked
 
 import ortfuse
 from ortfuse.errors import GenerationError
-from ortfuse.generation.plain_loop import PlainLoop, input_types
-from ortfuse.io.convert_model_objects import enter
-from ortfuse.runtime.session import Session
-
-PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11]]
-
-
-def is_right(path: Path, done: ortfuse.GeneratorResult) -> None:
-    """Whole generations are those of the decoder, also of prompts of several lengths in one batch."""
-    assert done.comparison is not None
-    assert done.comparison.equal, done.comparison.first
-    source = enter(path / "m.onnx", copy=True)[0]
-    wanted = []
-    for prompt in PROMPTS:
-        loop = PlainLoop(Session(source), done.decoder, input_types(source))
-        scores, tokens = loop.step(np.array([prompt])), []
-        for _ in range(12):
-            tokens.append(int(scores[0, -1].argmax()))
-            scores = loop.step(np.array([tokens[-1:]]))
-        wanted.append(tokens)
-    model = ortfuse.Generator(path / "out")
-    assert model.generate(PROMPTS, max_new_tokens=12) == wanted
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -53,7 +31,7 @@ def test_layouts(name: str, tmp_path: Path) -> None:
     assert {node.op_type for node in done.model.graph if node.op_type in ("Split", "Concat", "Unsqueeze", "Pad")} <= {
         "Unsqueeze"
     }
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 SPLIT, CUT = LAYOUTS["one tensor, by Split"], LAYOUTS["one tensor, cut to a window"]
@@ -116,7 +94,7 @@ def test_rows_that_are_told(tmp_path: Path) -> None:
         tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True, same={"rows": "2*batch"}
     )
     assert not done.kept
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 RANGE = """
@@ -140,7 +118,7 @@ def test_what_is_cut_in_another_way(kept: int, tmp_path: Path) -> None:
     assert {
         node.attributes["local_window_size"].value for node in done.model.graph if node.op_type.startswith("Group")
     } == {7}
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)
 
 
 def test_a_mask_that_is_cut_with_the_caches(tmp_path: Path) -> None:
@@ -160,4 +138,4 @@ def test_a_mask_that_is_cut_with_the_caches(tmp_path: Path) -> None:
     done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
     assert done.decoder.mask_kept == 6
     assert not done.kept
-    is_right(tmp_path, done)
+    is_right_in_one_batch(tmp_path, done)

@@ -45,7 +45,7 @@ def made(
 
 
 def looped(path: Path, names: InterfaceNames, prompt: Sequence[int], steps: int, fixed: Any = None) -> list[int]:
-    """What a decoder writes in a plain loop."""
+    """The tokens that a decoder writes in a plain loop."""
     source = enter(path, copy=True)[0]
     loop = PlainLoop(Session(source), names, input_types(source))
     scores, found = loop.step(np.array([prompt]), fixed), []
@@ -64,6 +64,12 @@ def is_right(path: Path, done: ortfuse.GeneratorResult) -> None:
     assert [model.generate([prompt], max_new_tokens=12)[0] for prompt in PROMPTS] == wanted
     if done.interface.mixed_lengths:
         assert model.generate(PROMPTS, max_new_tokens=12) == wanted
+
+
+def is_right_in_one_batch(path: Path, done: ortfuse.GeneratorResult) -> None:
+    """The same of a generator that has to take prompts of several lengths together."""
+    assert done.interface.mixed_lengths, done.one_length
+    is_right(path, done)
 
 
 SECOND = """  xx = Add(y2, x)
